@@ -168,7 +168,7 @@ def test_a_request_for_another_key_type_or_subject_is_refused(party_keys) -> Non
 
 
 @pytest.mark.parametrize("subjects", [("alpha", "beta"), ("beta", "alpha"), ("alpha", "alpha")])
-def test_a_request_for_a_second_subject_is_refused(party_keys, subjects: tuple[str, ...]) -> None:
+def test_certificate_request_that_names_two_subjects_is_refused(party_keys, subjects: tuple[str, ...]) -> None:
     tls_key, identity = party_keys
     data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
     with pytest.raises(ConfigurationError, match="another subject"):

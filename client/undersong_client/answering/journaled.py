@@ -294,7 +294,7 @@ class Answering:
 
     Args:
         send: sends a reply on the stream, if one is open.
-        stands: returns True if the stream still stands, None if only its next frame can tell.
+        is_stream_open: returns True if the stream still stands, None if only its next frame can tell.
         held_steps: tells people which steps wait because the machine has a fault.
         clock: returns seconds since the epoch.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
@@ -306,7 +306,7 @@ class Answering:
         assembled: Assembled,
         *,
         send: Callable[[Outgoing], None],
-        stands: Callable[[], bool | None] = lambda: True,
+        is_stream_open: Callable[[], bool | None] = lambda: True,
         held_steps: HeldSteps | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -314,7 +314,7 @@ class Answering:
     ) -> None:
         self.party = JournaledParty(home, assembled, clock=clock)
         self._send = send
-        self._stands = stands
+        self._is_stream_open = is_stream_open
         self._held_steps = held_steps or HeldSteps()
         self._monotonic = monotonic
         self._sleep = sleep
@@ -491,7 +491,7 @@ class Answering:
             try:
                 return act()
             except UnheardStream:
-                while self._stands() is None:
+                while self._is_stream_open() is None:
                     time.sleep(HEARD_S)
 
     def _is_asked(self, open_request: _OpenRequest) -> bool:
@@ -501,7 +501,7 @@ class Answering:
         """
         if not open_request.is_wanted:
             return False
-        stream_stands = self._stands()
+        stream_stands = self._is_stream_open()
         if stream_stands is None:
             raise UnheardStream
         return stream_stands and open_request.is_wanted

@@ -488,7 +488,7 @@ class Proposals(Consent):
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=read_hash))
                 missing_roles -= {approval.role for approval in people}
             if decision == "approved" and missing_roles:
-                # What was decided before a restoration ends with the first new approval, whatever the clock says.
+                # The first new approval voids what was decided before a restoration, whatever the clock says.
                 pending_proposal = replace(request, decision="pending", decided_s=0.0, reason="", sheet="")
                 updated_proposal = replace(pending_proposal, people=people, restored_s=min(request.restored_s, at))
             else:

@@ -124,7 +124,12 @@ class Daemon(Listener):
         self._held_steps = HeldSteps(home.held_steps_file, root=home.path / SETTINGS, clock=clock)
         self._latest_connection: Connection | None = None
         self._answering = Answering(
-            home, assembled, send=self._send_reply, stands=self._stream_stands, held_steps=self._held_steps, clock=clock
+            home,
+            assembled,
+            send=self._send_reply,
+            is_stream_open=self._stream_stands,
+            held_steps=self._held_steps,
+            clock=clock,
         )
         self._proposals = Proposals(home)
         self._reassembler = framing.Reassembler("coordinator")

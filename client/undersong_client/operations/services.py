@@ -117,8 +117,8 @@ class PartyFolder(MovableFolder):
             salt_paths[0].exists() and salt_paths[0].read_bytes() == salt_paths[1].read_bytes()
         ):
             raise ConfigurationError(
-                f"{self._target_state}: holds heads of another party's ledger",
-                "that party was here before: go on with its folder, or ask your privacy officer",
+                f"{self._target_state}: holds checkpoints of another party's ledger",
+                "use the folder of the party that was here before, or ask your privacy officer",
                 code="other-heads",
             )
 

@@ -132,8 +132,8 @@ class Store:
         open_compartments = []
         for path in sorted(self._compartment_keys.glob("*.key")):
             with suppress(ConfigurationError):  # It is another store's key, and that store may be put back.
-                compartment_key = self._unseal(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
-                open_compartments.append(Compartment(self, path.stem, AESGCM(compartment_key)))
+                secret_key = self._unseal(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
+                open_compartments.append(Compartment(self, path.stem, AESGCM(secret_key)))
         return open_compartments
 
     def _end_compartment(self, compartment_id: str, final_values: Mapping[str, bytes], deleted_prefix: str) -> None:

@@ -286,9 +286,9 @@ class RunSpending:
         Args:
             other: the same run's spending from another source, which the bound covers too.
         """
-        compare_events = charged_of if self.closed else at_least
-        run_events = compare_events(self.events, self.plan.events)
-        alone_events = compare_events(self.alone, self.plan.alone)
+        bound_events = charged_of if self.closed else at_least
+        run_events = bound_events(self.events, self.plan.events)
+        alone_events = bound_events(self.alone, self.plan.alone)
         if other is not None:
             run_events = at_least(run_events, other.events)
             alone_events = at_least(alone_events, other.alone)

@@ -106,8 +106,8 @@ class MaskStreams:
     def add_to(self, target: Ring) -> None:
         """Adds the next ``len(target)`` words of every mask to ``target``, in place."""
         if self._short is not None:
-            streams, short_combines = self._short
-            for combine_words, _ in zip(short_combines, streams.each_into(self._room), strict=True):
+            streams, combine_of_stream = self._short
+            for combine_words, _ in zip(combine_of_stream, streams.each_into(self._room), strict=True):
                 combine_words(target, self._mask_words, target)
             return
         if self._heads:

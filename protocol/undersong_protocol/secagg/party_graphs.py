@@ -87,7 +87,7 @@ class CompleteGraph:
         return self._parameters.threshold
 
     def identity_of(self, state: PartyState, signer: int) -> bytes:
-        """Returns the enrolled key of a party that signs U3."""
+        """Returns the enrolled identity key of a party that signs the list of survivors, U3."""
         return self._parameters.roster[signer].identity
 
     def check_set(self, parties: tuple[int, ...], set_name: str) -> None:

@@ -206,21 +206,21 @@ def restore(
 ) -> None:
     """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
     if check:
-        stored_backup = operations.coordinator.check_backup(file)
+        backup_facts = operations.coordinator.check_backup(file)
     else:
-        stored_backup = operations.coordinator.restore(file, home)
-    backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(stored_backup.made_at))
+        backup_facts = operations.coordinator.restore(file, home)
+    backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(backup_facts.made_at))
     lines = [
-        f"{stored_backup.coordinator}, {counted(len(stored_backup.runs), 'run')}, of {backup_time};"
-        f" fingerprint: {stored_backup.fingerprint}"
+        f"{backup_facts.coordinator}, {counted(len(backup_facts.runs), 'run')}, of {backup_time};"
+        f" fingerprint: {backup_facts.fingerprint}"
     ]
     if not check:
         lines.append(
             f"restored into {home}; what was signed, revoked or invited since {backup_time} must be done again"
         )
-        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in stored_backup.paused]
-    print_result(stored_backup, *lines, as_json=as_json, quiet=quiet)
-    _warn_of_faults(stored_backup)
+        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in backup_facts.paused]
+    print_result(backup_facts, *lines, as_json=as_json, quiet=quiet)
+    _warn_of_faults(backup_facts)
 
 
 def _warn_of_faults(stored_backup: "Backup") -> None:

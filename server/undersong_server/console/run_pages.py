@@ -92,9 +92,10 @@ class ConsoleContext:
         return compared
 
     def pulse(self, topic: str) -> Pulse:
-        """Version that changes with the state of the coordinator (``topic`` "all"), of a run, or of its result.
+        """Version that changes with the state of the coordinator, of a run, or of a run's result.
 
-        Those are the topics "run NAME" and "result NAME"; nothing of a result waits for the coordinator.
+        Args:
+            topic: "all", "run NAME" or "result NAME"; a result's version does not depend on whether a coordinator runs.
         """
         kind, _, run = topic.partition(" ")
         is_served = kind == "result" or coordinator.is_served(self.home)

@@ -241,7 +241,7 @@ def tags_end(text: str) -> int:
     return (last_closing > last_opening) - (last_opening > last_closing)
 
 
-def more_close(text: str) -> bool:
+def closes_more_tags(text: str) -> bool:
     """Returns True if more tags close a text than open one."""
     return len(_CLOSED.findall(text)) > len(_OPENED.findall(text))
 

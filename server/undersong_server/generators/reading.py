@@ -14,10 +14,10 @@ from undersong_server.generators.cleaning import (
     REMEMBERED,
     TAG,
     clean,
+    closes_more_tags,
     data_strings,
     duplicate_key,
     is_empty,
-    more_close,
     phrases,
     tags_end,
     title_words,
@@ -156,7 +156,7 @@ def _read_text(
         _text_fault(text, text_or_data, language)
         or (SEVERAL if len(tagged) > 1 or are_listed else "")
         # One of the closing tags is a word of the text, and nobody knows which.
-        or (UNMARKED if tagged and more_close(answer) else "")
+        or (UNMARKED if tagged and closes_more_tags(answer) else "")
         or ("" if is_marked else _unmarked_fault(text, request, line_breaks=line_breaks, is_asked=is_asked))
     )
     if fault:

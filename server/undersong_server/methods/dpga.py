@@ -255,8 +255,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity_share))
     return requests + [
-        SumRequest(f"votes/{t}", vote, voting_share / options.rounds, sampling_rate=options.sampling)
-        for t, vote in enumerate(votes, start=1)
+        SumRequest(f"votes/{round_number}", vote, voting_share / options.rounds, sampling_rate=options.sampling)
+        for round_number, vote in enumerate(votes, start=1)
     ]
 
 

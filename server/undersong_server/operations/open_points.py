@@ -44,7 +44,7 @@ class PublishAnswer:
 def publish_answer(
     home: Path, run: str, judgement: comparison.ResultJudgement, points: Sequence[OpenPoint]
 ) -> PublishAnswer:
-    """Answers whether a finished run with these open points is published: the sentence begins with Yes, Not yet or No.
+    """Advises whether the texts of a finished run may be published; the answer begins with Yes, Not yet or No.
 
     Args:
         judgement, points: the run's, of :func:`comparison.judge` and :func:`open_points`.

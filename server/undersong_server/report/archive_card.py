@@ -60,7 +60,7 @@ def count_anew(card: str, rows: Sequence[Mapping[str, Any]], remaining: Sequence
     count_by_cell = Counter(
         (str(rows[place].get("label", "")), str(rows[place].get("generator", ""))) for place in remaining
     )
-    count_rows = [[count_by_cell[label, generator] for generator in generators] for label in labels]
+    count_rows = [[count_by_cell[label, generator_name] for generator_name in generators] for label in labels]
     header, header_separator, body = card.partition("\n---\n") if card.startswith("---\n") else ("", "", card)
     header = SIZE.sub(f'size_categories: ["{hub_size(len(remaining))}"]', header)
     body = OPENING.sub(lambda match: f"{match[1]}{counted(len(remaining), f'{match[2]}text')}", body)

@@ -56,12 +56,12 @@ def _is_public(error: BaseException) -> bool:
 
     It is False for an error without frames, such as one of another process, and for a group of errors.
     """
-    modules = _frame_modules(error)
-    product_modules = _modules_within(PRODUCT_PACKAGES, modules)
+    frame_modules = _frame_modules(error)
+    product_modules = _modules_within(PRODUCT_PACKAGES, frame_modules)
     is_on_way = len(_modules_within(WAY, product_modules)) == len(product_modules) and bool(
         _modules_within(CALLERS, product_modules[-1:]) or not product_modules
     )
-    return bool(modules) and is_on_way and not isinstance(error, BaseExceptionGroup)
+    return bool(frame_modules) and is_on_way and not isinstance(error, BaseExceptionGroup)
 
 
 def _frame_modules(error: BaseException) -> list[str]:

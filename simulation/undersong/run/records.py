@@ -122,8 +122,8 @@ def subsample(table: Table, rate: float, seed: int) -> Table:
 
     ``rate`` must not come from the file: one unit more would lower everybody's.
     """
-    unit_positions = _unit_positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
-    return table.take(np.flatnonzero(unit_positions < rate).tolist())
+    unit_draws = _unit_positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
+    return table.take(np.flatnonzero(unit_draws < rate).tolist())
 
 
 def _deal_shares(label: str, party_count: int, alpha: float, seed: int) -> Float64:

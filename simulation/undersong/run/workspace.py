@@ -236,9 +236,9 @@ class SimulatedParties:
 
 
 class SimulatedComputation(RecordComputation):
-    """Computes vectors and keeps the error of a statistic for the person who simulates and owns the records.
+    """Computes vectors and keeps the exception that a failing statistic raises, for the person who simulates.
 
-    A hospital's program computes such a vector record by record, or answers with zeros: a missing party would tell
+    A hospital's program counts zero for a record at which a statistic fails: a party that fell silent would tell
     something of its records.
     """
 

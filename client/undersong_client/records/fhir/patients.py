@@ -359,13 +359,13 @@ class Patients:
     def _choose_patient_ids(self) -> dict[PatientId, PatientId]:
         """Returns by each joined id the one under which it is joined: the first in order that no link replaces."""
         ids_by_root: dict[Hashable, list[PatientId]] = defaultdict(list)
-        for node in list(self._parent):
-            if isinstance(node, PatientId):
-                ids_by_root[self._root(node)].append(node)
+        for joined_id in list(self._parent):
+            if isinstance(joined_id, PatientId):
+                ids_by_root[self._root(joined_id)].append(joined_id)
         chosen_ids = {}
         for nodes in ids_by_root.values():
-            ids = [node for node in nodes if not node.is_identifier] or nodes
-            chosen_id = min([node for node in ids if node not in self._replaced] or ids)
+            ids = [joined_id for joined_id in nodes if not joined_id.is_identifier] or nodes
+            chosen_id = min([joined_id for joined_id in ids if joined_id not in self._replaced] or ids)
             chosen_ids.update(dict.fromkeys(nodes, chosen_id))
         return chosen_ids
 

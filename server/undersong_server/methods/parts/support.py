@@ -374,16 +374,18 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
 
 def record_left_out(run: RunContext, support: Support, verdict: Judgement) -> None:
     """Adds to the run's records, by generator that writes no more, the reason; card and report show it."""
-    names, classifier_words = run.setting.generators, "no word filter told the other generators' texts apart"
+    generator_names, classifier_words = run.setting.generators, "no word filter told the other generators' texts apart"
     if verdict.too_few:
         classifier_words = "there were too few texts to teach a word filter, which would judge its texts"
     elif verdict.trial is not None:
         classifier_words = f"the word filter takes more than {100 * FEW:.0f} % of its texts for {STRAY}"
     reason_by_name = {}
     for generator in np.flatnonzero(verdict.left_out).tolist():
-        reason_by_name[names[generator]] = TOO_FEW_NEAR
+        reason_by_name[generator_names[generator]] = TOO_FEW_NEAR
         if not support.unsupported[generator]:
-            reason_by_name[names[generator]] = f"{support.standing(generator, names)}; and {classifier_words}"
+            reason_by_name[generator_names[generator]] = (
+                f"{support.standing(generator, generator_names)}; and {classifier_words}"
+            )
     if reason_by_name:
         run.record(LEFT_OUT, 0, reason_by_name)
 

@@ -144,7 +144,7 @@ class Options(undersong.Options):
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
-    """Returns the default method's sums, its ``labels`` as tables, and the count of topics after the first round."""
+    """Returns the default method's sums; that of labels counts tables with attributes, and topics follow."""
     register()
     if options.topics and (setting.attributes or options.words):
         raise ConfigurationError(
