@@ -50,10 +50,11 @@ SET_BUDGET = (
 )
 ASK_PERIOD = "; ask which period the records cover, too"
 TWO_PEOPLE = (
-    "If IT must not approve alone, have your policy ask for {deciders}. It is set under Policy in this software, or by"
-    " a command of IT: order it in writing. From then on, in the software, only both together can undo it, and Log"
-    " shows that; by changing the software's files, IT could undo it alone. Each of the two needs an account of their"
-    " own with that role: order yours, too. The rule counts for this run, unless it is approved already."
+    "If IT must not approve alone, have your policy ask for {deciders}. It is set under Policy in this software, or"
+    " by a command of IT: order it in writing. From then on, in the software, only both together can undo it, or"
+    " allow more by policy or budget, and Log shows that; by changing the software's files, IT could undo it alone."
+    " Each of the two needs an account of their own with that role: order yours, too. The rule counts for this run,"
+    " unless it is approved already."
 )
 CALL_PROVES = (
     " A call shows that a hospital exists and holds its key. Whether it helps the operator no call shows: that remains"
@@ -71,13 +72,14 @@ DECIDE = (
     " Requests. Only a choice in it counts."
 )
 APPROVAL_STANDS = (
-    "An approval is for the plan that the nine words name, and for your records as they were read for this sheet. It is"
-    " signed with this sheet's figures, and Log shows the account that approved (the name beside it is what that person"
-    " typed). If records, budget or policy change before it, the sheet has to be read again. If IT has other records"
-    " read after it, from this file or another one, the approval lapses, which the operator is told: nothing leaves"
-    " before somebody approves once more. Once your first numbers have been asked for, which is when your budget is"
-    " charged, the run ends at your hospital instead, as if you had chosen Withdraw. A file that is changed and not"
-    " read again changes nothing: the run uses the records as they were read."
+    "An approval is for the plan that the nine words name, and for your records as they were read for this sheet. It"
+    " is signed with this sheet's figures, and Log shows the account that approved (the name beside it is what that"
+    " person typed). If records, budget or policy change before it, the sheet has to be read again. If IT has other"
+    " records read after it, from this file or another one, the approval lapses, which the operator is told: nothing"
+    " leaves before somebody approves once more, and a run that has begun goes on or ends as with a hospital that is"
+    " silent. Once your first numbers have been asked for, which is when your budget is charged, the run ends at your"
+    " hospital instead, as if you had chosen Withdraw. A file that is changed and not read again changes nothing: the"
+    " run uses the records as they were read."
 )
 TO_WRITE_ON = "______________"  # on the printed sheet
 
@@ -138,10 +140,11 @@ def _objection_row(sheet: Sheet) -> str:
     return next((text for name, text in sheet.own.rows if name == row_name), "")
 
 
-def next_words(sheet: Sheet) -> str:
+def next_words(sheet: Sheet, beside: Surroundings) -> str:
     """Names the steps of :func:`steps` in a few words, for the section In short."""
-    first_step = "objections, " if objections_unchecked(sheet) else ""
-    return f"“{IN_ORDER}”: {first_step}telephone, nine words, decision."
+    people_words = "two people, " if not (sheet.two_people or beside.is_standing) else ""
+    objection_words = "objections, " if objections_unchecked(sheet) else ""
+    return f"“{IN_ORDER}”: {people_words}{objection_words}telephone, nine words, decision."
 
 
 def steps(sheet: Sheet, beside: Surroundings) -> tuple[str, ...]:

@@ -387,8 +387,8 @@ def _publication_points(sheet: Sheet) -> Iterator[str]:
         )
     if makers and not sheet.operator.startswith(makers):
         yield (
-            f"the texts are published in the name of: {makers}; ask whether your hospital is one of those (the papers"
-            " that are published beside the texts name it as one that takes part, in any case)"
+            f"the texts are published in the name of (the operator's words): {makers}; ask which hospitals that means"
+            " (the papers beside the texts name each hospital that takes part, unless it withdraws before the start)"
         )
 
 
@@ -477,7 +477,7 @@ def _in_short(sheet: Sheet, surroundings: Surroundings) -> PageSection:
         ("The risk of this run", risk_words(sheet)),
         *risk_of_all(sheet, surroundings),
         *([("What can be undone", _undone_words(sheet))] if has_not_ended else []),
-        *([("What next", next_words(sheet))] if has_not_ended and not sheet.as_signed else []),
+        *([("What next", next_words(sheet, surroundings))] if has_not_ended and not sheet.as_signed else []),
     )
     return PageSection("In short", figures=rows)
 
@@ -532,7 +532,7 @@ def _request_in_full(sheet: Sheet, surroundings: Surroundings) -> list[PageSecti
         rows.append(("How often", words.ANEW))
     if alone_words := left_alone_words(sheet):
         rows.append(("With whose", alone_words))
-    rows.append(("Beside the numbers", told_words(sheet)))
+    rows.append(("Beside the numbers", told_words(sheet, surroundings)))
     return [PageSection("More on what is asked and what leaves", figures=tuple(rows))] if rows else []
 
 

@@ -92,7 +92,10 @@ def _bad_luck_in_runs(sheet: Sheet) -> list[str]:
         delta = _delta_of_all(sheet, cost)
         epsilon_of_all = _epsilon_of_all(cost.after, cost, delta)
         words_of_all = _rare_words(epsilon_of_all, delta, "series", one_gaussian=are_one_gaussian(cost))
-        sentence += f" Of all runs together, {_excepted_share(delta)} series are excepted: {_start_small(words_of_all)}"
+        sentence += (
+            f" A series is all these runs, each with noise of its own: {_excepted_share(delta)} series are excepted,"
+            f" and {_start_small(words_of_all)}"
+        )
     if _rarity(sheet, privacy.epsilon, privacy.delta):
         sentence += _rare_of_all_units(sheet)
     return [f"{sentence} The figures on average count every run, the excepted ones, too."]
@@ -121,7 +124,7 @@ def _rarity(sheet: Sheet, epsilon: float, delta: float) -> str:
         return ""
     case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARE_SHARE))
     chance_words = impact.chance(RARE_SHARE).replace(" in ", " of ")
-    return f", but over {case_words} for one given {sheet.privacy.unit_word} in at most {chance_words}"
+    return f", but over {case_words} for one given {sheet.privacy.unit_word} in at most {chance_words} runs"
 
 
 def _rare_of_all_units(sheet: Sheet) -> str:
@@ -182,7 +185,7 @@ def _rows_left_out(sheet: Sheet, most_in_rows: int) -> list[str]:
     return [
         *sentences,
         f"If {silent_words} {'does' if missing_count == 1 else 'do'} not answer, only {sheet.others} others are in a"
-        f" sum with you: the last row then holds if these {sheet.others} help.",
+        f" sum with you: the last row then holds if these {sheet.others} help, and the rows above it hold as they are.",
     ]
 
 

@@ -163,6 +163,7 @@ class Surroundings:
             earlier one; None if it is without limit, or was not computed.
         is_undecided: True if nobody of this hospital has decided about the plan yet.
         record_fields: what is read of one record, in words; "" if the data set was not looked at.
+        shared: what the hospital shares with the operator of budget and policy now, in words; "" if it was not read.
         earlier_decisions: who approved each earlier run, when, and what its signed sheet says of objections.
     """
 
@@ -176,6 +177,7 @@ class Surroundings:
     one_more_spent: float | None = None
     is_undecided: bool = False
     record_fields: str = ""
+    shared: str = ""
     earlier_decisions: Sequence[str] = ()
 
 

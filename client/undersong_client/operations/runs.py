@@ -134,6 +134,7 @@ def _preview(
             one_more_spent=one_more_spent,
             is_undecided=request.undecided and not request.people,
             record_fields=_record_fields(party_home),
+            shared=_shared_words(party_home),
         )
     return Preview(
         request, with_request(shown_sheet, request, is_signed=signed_sheet is not None, end=run_end), surroundings
@@ -165,6 +166,16 @@ def _risks_with_one_more(
         request.run, request.manifest, "", 0, tuple(plan.charged_events()), alone=events, unit=plan.privacy.unit
     )
     return one_more, finite(ledger.spent_if_all_others_collude(ledger.budget.delta, charge))
+
+
+def _shared_words(party_home: PartyHome) -> str:
+    """Says which of budget and policy the hospital shares with the operator now."""
+    settings = party_home.settings
+    shared_facts = [
+        *(["what is left of the budget"] if settings.share_budget else []),
+        *(["the policy"] if settings.share_policy else []),
+    ]
+    return joined(shared_facts) or "neither"
 
 
 def _record_fields(party_home: PartyHome) -> str:

@@ -264,7 +264,12 @@ def test_preview_sheet_has_sentences_with_one_epsilon_and_one_budget_bar(home):
     one_more = accounting.best_guess(events), impact.certainty(accounting.epsilon(events, 1e-5), 1e-5)
     record_fields = "one text, one label and one patient's number, as the file has them; ask IT what the texts hold"
     beside = Surroundings(
-        largest_epsilon=2.0, units_cut=0, one_more=one_more, is_undecided=True, record_fields=record_fields
+        largest_epsilon=2.0,
+        units_cut=0,
+        one_more=one_more,
+        is_undecided=True,
+        record_fields=record_fields,
+        shared="neither",
     )
     page = preview.sheet_page(Sheet.from_json(value), beside)
     open_ = [section for section in page.sections if not section.folded]

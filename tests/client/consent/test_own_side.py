@@ -389,7 +389,7 @@ def test_each_figure_of_the_risk_appears_once_in_the_sheet_s_short_part(home):
     sure = cases(certainty(privacy["epsilon"], privacy["delta"]))
     rarely, rarer = (cases(certainty(epsilon(manifest.plan.charged_events(), d), d)) for d in (0.005, 0.0005))
     bad_luck = f"With bad luck in this one run, in up to {sure}, but over {rarely} for one given patient in at most"
-    assert f"{bad_luck} 1 of 100. In at most 2 of 100,000 such runs (the excepted" in this_run
+    assert f"{bad_luck} 1 of 100 runs. In at most 2 of 100,000 such runs (the excepted" in this_run
     assert (
         "excepted runs; for at least one of all 6 patients, 1 of 8,333 runs), nothing is promised. This holds only"
         " while" in this_run
@@ -461,8 +461,10 @@ def test_sheet_computes_the_chance_of_bad_luck_by_the_bound_s_function(home):
         for events, counted in ((this_run, "runs"), (every_run, "series"))
         for share, shown in ((0.01, "100"), (0.001, "1,000"))
     ]
-    assert f"but over {said[0][0]} for one given patient in at most 1 of 100." in risk_sections.risk_words(stored)
-    assert "Of all runs together, at most 2 of 100,000 series are excepted: a guess is surer" in bad_luck_words(stored)
+    assert f"but over {said[0][0]} for one given patient in at most 1 of 100 runs." in risk_sections.risk_words(stored)
+    assert "with noise of its own: at most 2 of 100,000 series are excepted, and a guess is surer" in bad_luck_words(
+        stored
+    )
 
 
 @pytest.mark.parametrize(
@@ -836,7 +838,10 @@ def test_sheet_says_what_a_rejection_binds_under_each_policy(changes, is_standin
         ("Our page; contact: desk", []),
         ("Our page; licence: CC0; contact: desk", ["as the licence (CC0) allows"]),
         ("Our page; made by: Nordbrook; contact: desk", []),
-        ("Our page; licence: CC0; made by: five clinics.", ["the licence (CC0)", "in the name of: five clinics; ask"]),
+        (
+            "Our page; licence: CC0; made by: five clinics.",
+            ["the licence (CC0)", "in the name of (the operator's words): five clinics; ask"],
+        ),
     ],
 )
 def test_sheet_states_licence_and_other_publishers_before_the_decision(publication, says):
@@ -957,7 +962,7 @@ def test_sheet_s_short_part_names_the_cap_on_records_and_the_next_steps(home):
     )
     assert figures["Which records"].endswith("12 records of 6 patients. Objections are NOT CHECKED.")
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
-    assert figures["What next"] == f"“{steps.title}”: objections, telephone, nine words, decision."
+    assert figures["What next"] == f"“{steps.title}”: two people, objections, telephone, nine words, decision."
     assert steps.ordered
     two_people, objections, examined, ask, compare, _ = steps.points
     assert examined.startswith(choice_sections.ASK_EXAMINED)
