@@ -48,6 +48,7 @@ from undersong_server.release.files import (
     copy_outputs,
     corpus_without,
     published_manifest,
+    rows_file,
     sha256_of,
     sign_archive,
 )
@@ -317,7 +318,7 @@ def own_score(folder: Path, options: EvaluationOptions, privacy_verdict: Privacy
 def count_mismatches(folder: Path) -> LabelMismatches:
     """Finds the texts of a published corpus that read like another label; not measured where they cannot be read."""
     try:
-        table = _read_synthetic(folder / JSONL_NAME)
+        table = _read_synthetic(rows_file(folder))
     except ConfigurationError:
         return LabelMismatches()
     return find_mismatches(table.texts, table.labels or ())

@@ -191,6 +191,11 @@ def read_text(path: Path) -> str | None:
         raise ConfigurationError(f"{path}: is not text", FRESH) from None
 
 
+def rows_file(folder: Path) -> Path:
+    """Returns the file with the rows of a published corpus: the first of its formats that is there."""
+    return next((folder / name for name in ROWS_NAMES if (folder / name).exists()), folder / JSONL_NAME)
+
+
 def published_manifest(folder: Path) -> dict[str, Any]:
     """``manifest.json`` of a published data set. Raises ConfigurationError if there is none that can be read."""
     path = folder / MANIFEST_NAME

@@ -13,7 +13,6 @@ party has signed. A simulation claims no hospitals: that one program held all ke
 signatures of all its parties under them.
 """
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,11 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
-from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, joined, noun, number, printable, shell_path, that_hold
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
 from undersong_common.program.printed_page import PageSection, PrintedPage
+from undersong_common.text.table import read_table
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
@@ -41,7 +41,6 @@ from undersong_server.release.files import (
     CORPUS_NAMES,
     ENROLLED,
     HASHED_NAMES,
-    JSONL_NAME,
     LEFT_OUT_NAMES,
     MANIFEST_NAME,
     OUTPUT_NAMES,
@@ -57,6 +56,7 @@ from undersong_server.release.files import (
     published_manifest,
     read_archive,
     read_signature,
+    rows_file,
     sha256_of,
 )
 from undersong_server.release.own_score import OwnScore
@@ -369,9 +369,8 @@ def _check_files(
 def _read_authors(folder: Path) -> tuple[str, ...]:
     """Returns the generators that wrote the rows of the corpus; () if these are not here or malformed."""
     try:
-        with (folder / JSONL_NAME).open(encoding="utf-8") as lines:
-            return tuple(dict.fromkeys(str(json.loads(line)["generator"]) for line in lines))
-    except (OSError, *MALFORMED):
+        return tuple(dict.fromkeys(read_table(rows_file(folder), "generator").texts))
+    except ConfigurationError:
         return ()
 
 
