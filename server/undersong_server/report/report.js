@@ -249,7 +249,7 @@
     const missing = Array.from(stated.keys()).filter((name) => !named(name) && !leftOut.includes(name));
     const replaced = Object.keys(added).filter((name) => name in written);
     const notes = [
-      counted(same, "file") + " compared and found as written; " + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
+      counted(same, "file") + (own && own.signed === false ? " compared and found as manifest.json says, which is forged; " : " compared and found as written; ") + PAPERS.filter(named).join(" and ") + " held the hashes to compare with.",
       ...(leftOut.length ? [fill("left out", {files: leftOut.join(", ")})] : []),
       ...outside.map((name) => name + ": of unknown origin, since manifest.json does not name it"),
       ...replaced.map((name) => name + ": not the run's own, but the file that the coordinator put into the archive in its place"),
