@@ -100,7 +100,7 @@ def _name_baseline(figure: Accuracy, data: ReportData) -> str:
     name = figure.data.removesuffix(NO_PRIVATE_DATA)
     if figure.data == ZERO_SHOT:
         return f"{name} of {'all its generators' if len(data.generators) > 1 else joined(list(data.generators))}"
-    return f"texts of {name}" if is_alone(figure) else name
+    return f"texts of {name}, ordered anew," if is_alone(figure) else name
 
 
 def meaning(data: ReportData) -> str:
