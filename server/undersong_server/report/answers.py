@@ -66,8 +66,8 @@ OTHER_ATTEMPTS = (  # stands after the number of times that a sum counts against
     "The spare_attempts of manifest.json are others: repeats for which the epsilon of the run itself pays."
 )
 EXIT_CODES = (
-    "Its exit code is 3 if something was changed; else 8 if nothing shows who made the files, or no file of the corpus"
-    " is here; else 0, even if files are missing (INCOMPLETE names them)."
+    "Its exit code is 2 without manifest.json; 3 if something was changed; else 8 if nothing shows who made the files,"
+    " or no file of the corpus is here; else 0, even if files are missing (INCOMPLETE names them)."
 )
 COPIED_FINGERPRINT = (  # stands after the exit codes
     " `--fingerprint` compares the signing key with a fingerprint from elsewhere; with one that is copied from these"
