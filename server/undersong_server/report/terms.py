@@ -32,12 +32,13 @@ CONTACTS_ARE_EXAMPLES = (
     "Its contacts are examples: nobody here can be asked, and nothing shows that those who are named exist."
 )
 UNCONFIRMED_LICENCE = (
-    "Yes, to try things out; no, for what you publish or sell: nobody here can confirm that the licence, {}, is from"
-    " those who are named. If it is, it lets you"
+    "Yes, to try things out; no, for what you rely on, publish or sell: nobody here can confirm that the licence, {},"
+    " is from those who are named. If it is, it lets you"
 )
 CORPUS_ALONE = "That is said of the corpus, and not of set-aside.jsonl: do not pass that file on."
 UNTOLD = "Not told: no file of the corpus is here. Get one, and verify again."
 OPEN_SOURCE = "publish no text, and no model that is trained on the texts"
+LICENCE_UNCONFIRMED = ", but nobody here can confirm who gave it"
 SOURCE_LICENCE_UNKNOWN = ", but the licence of the texts' source is not stated"
 OPEN_INSIDE = "Use inside your organisation, and a model that others only query (hosted), depend on that licence, too."
 PUBLISH = "publish the texts, changed texts, and models that you train on them"
@@ -209,8 +210,10 @@ class CorpusTerms:
 
     @property
     def hub_licence(self) -> str:
-        """The licence in the words of a hub's metadata, which nobody can take for that of the texts' unknown source."""
-        return f"{self.licence}{SOURCE_LICENCE_UNKNOWN if self.licence and self.name_sources() else ''}"
+        """The licence in the words of a hub's metadata, which nobody can take for one that is known to be given."""
+        if self.licence and self.name_sources():
+            return f"{self.licence}{SOURCE_LICENCE_UNKNOWN}"
+        return f"{self.licence}{LICENCE_UNCONFIRMED if self.licence and not self.whom_to_ask else ''}"
 
     def _allow_then(self) -> str:
         """Says what the corpus's own licence allows once that of the source is known."""
