@@ -615,7 +615,6 @@ ACTS = {
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
     "server/undersong_server/operations/beginning.py _lacks_terms": take_the_next_step_without_a_corpus,
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
-    "server/undersong_server/release/verify.py _read_authors": gives((), "_read_authors", "gone"),
     "server/undersong_server/runs/file_labels.py _read_labels": gives(
         (), "_read_labels", "gone", "text", "label", 0, 0
     ),

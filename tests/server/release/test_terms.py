@@ -19,6 +19,7 @@ from undersong_server.report.check_words import CHECK_WORDS
 from undersong_server.report.data import GeneratorUse
 from undersong_server.report.html import render_card
 from undersong_server.report.terms import (
+    LICENCE_UNCONFIRMED,
     NGRAM,
     OPEN_INSIDE,
     SOURCE_LICENCE_UNKNOWN,
@@ -142,10 +143,21 @@ def test_terms_name_only_generators_that_wrote_rows_of_the_corpus():
     ],
 )
 def test_card_metadata_state_no_licence_when_a_source_is_unknown(kind, licence, says):
+    assert licence_metadata(kind, PublicationSection(licence=licence)) == says.splitlines()
+
+
+def test_card_metadata_of_a_licence_that_nobody_can_confirm_say_so():
+    stated = licence_metadata("openai", PublicationSection(licence="CC-BY-4.0", contact=EXAMPLE))
+    assert stated == ["license: other", f'license_name: "CC-BY-4.0{LICENCE_UNCONFIRMED}"']
+    assert licence_metadata("openai", PublicationSection(contact=EXAMPLE)) == []
+
+
+def licence_metadata(kind, publication):
+    """The lines of a card's metadata that begin with "license"."""
     usage = (GeneratorUse("good", kind, AuthorUsage(30)),)
-    card = render_card(run(publication=PublicationSection(licence=licence), usage=usage, generators=("good",)))
+    card = render_card(run(publication=publication, usage=usage, generators=("good",)))
     metadata = card.partition("configs:")[0].splitlines()
-    assert [line for line in metadata if line.startswith("license")] == says.splitlines()
+    return [line for line in metadata if line.startswith("license")]
 
 
 @pytest.mark.parametrize("contact", [REAL, EXAMPLE])

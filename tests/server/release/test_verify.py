@@ -8,6 +8,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.doubles.hospitals import operator
@@ -590,6 +592,19 @@ def test_verify_counts_the_rows_that_read_like_another_label(tmp_path, rows, wor
     (tmp_path / "synthetic.jsonl").write_text(content)
     assert words in releases.count_mismatches(tmp_path).sentence
     assert "than their own: not measured" in releases.count_mismatches(tmp_path / "nowhere").sentence
+
+
+@pytest.mark.heavy
+def test_corpus_of_which_only_the_parquet_file_is_here_is_read(tmp_path, published, signer):
+    rows = [("fever and cough", "a", "good"), ("a broken ankle", "b", "good")] * 30
+    columns = dict(zip(("text", "label", "generator"), map(list, zip(*rows, strict=True)), strict=True))
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "synthetic.parquet")
+    files = {"synthetic.parquet": hashlib.sha256((tmp_path / "synthetic.parquet").read_bytes()).hexdigest()}
+    (tmp_path / "manifest.json").write_text(json.dumps(signer.sign({**published[0], "files": files})))
+    assert "0 of 60 rows (0.0 %) read like" in releases.count_mismatches(tmp_path).sentence
+    verdict = verify(tmp_path)
+    assert verdict.authors == ("good",)
+    assert not verdict.lacks_corpus
 
 
 @pytest.mark.heavy
