@@ -180,7 +180,7 @@ class CoordinatorHome:
         return Registry(self.storage.registry())
 
     def candidate(self, holder: str = "") -> Candidate:
-        """This process as a candidate for the lease to serve, which ``holder`` names; "" for machine and folder."""
+        """This process as a candidate to serve, which ``holder`` names; "" for machine and folder."""
         address_words = ", ".join(self.settings.addresses)
         drill_words = str(self.settings.drill)
         return Candidate(

@@ -410,7 +410,7 @@ def test_other_requests_are_answered_while_a_vector_s_stream_is_silent(running, 
     stream = coordinator.next_stream()
     vector = stream.post(INTRODUCE)
     assert laddered.asked.wait(5)
-    monkeypatch.setattr(running.daemon._answering, "_stands", lambda: None)
+    monkeypatch.setattr(running.daemon._answering, "_is_stream_open", lambda: None)
     wait_for(lambda: laddered.looks > 0)
     other = stream.post(OTHER)
     assert stream.reply().id == other.id
