@@ -112,7 +112,7 @@ def _rare_words(epsilon: float | None, delta: float, counted_noun: str, *, one_g
         return "How often one comes near it, these figures do not say."
     limit_words = [
         f"{impact.cases(impact.rare_certainty(epsilon, delta, share))} of 100 cases in at most"
-        f" {impact.chance(share).replace(' in ', ' of ')} {counted_noun}"
+        f" {_share_words(share)} {counted_noun}"
         for share in shares
     ]
     return f"A guess is surer than {', and surer than '.join(limit_words)}."
@@ -123,8 +123,12 @@ def _rarity(sheet: Sheet, epsilon: float, delta: float) -> str:
     if not sheet.privacy.stopping_refunds or 2 * delta >= RARE_SHARE:
         return ""
     case_words = impact.cases(impact.rare_certainty(epsilon, delta, RARE_SHARE))
-    chance_words = impact.chance(RARE_SHARE).replace(" in ", " of ")
-    return f", but over {case_words} for one given {sheet.privacy.unit_word} in at most {chance_words} runs"
+    share_words = _share_words(RARE_SHARE)
+    return f", but over {case_words} for one given {sheet.privacy.unit_word} in at most {share_words} runs"
+
+
+def _share_words(share: float) -> str:
+    return impact.chance(share).replace(" in ", " of ")
 
 
 def _rare_of_all_units(sheet: Sheet) -> str:

@@ -108,7 +108,7 @@ def test_exclusion_follows_the_latest_act_of_each_person(timed_machine, duties):
         ("root at the terminal", "bert at the terminal", "perhaps"),
     ],
 )
-def test_giving_rights_excludes_the_giver_and_perhaps_accounts_of_another_kind(
+def test_giving_rights_excludes_giver_and_perhaps_accounts_of_another_kind(
     timed_machine, duties, actor, person, excluded
 ):
     duties.note_act([actor])

@@ -1059,7 +1059,7 @@ def test_report_states_a_score_beside_the_score_of_guessing():
 
 
 @pytest.mark.parametrize(("share", "is_told"), [(0.88, True), (0.7, True), (0.4, False)])
-def test_skewed_labels_are_compared_with_always_answering_the_most_frequent(share, is_told):
+def test_skewed_labels_stand_beside_always_answering_the_most_frequent(share, is_told):
     skewed = run(labels=("injury", "loss", "nothing"), frequent_label=("nothing", share))
     said = f"About {100 * share:.0f} of 100 hospital records are labelled nothing: a program that always says so"
     assert all((said in shown) == is_told for shown in both(skewed))
