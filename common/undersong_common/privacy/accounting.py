@@ -273,23 +273,30 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
             root,
             (excess(root + root_shift, _COARSE_GRID) - excess(root - root_shift, _COARSE_GRID)) / (2 * root_shift),
         )
-    root, excess_slope = root_and_slope
-    # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
-    # They aim a little above it, because whoever computes epsilon at the result inverts delta with an error of 1e-11.
-    fine_excess = excess(root, _GRID)
+    return math.exp(_refine_root(lambda x: excess(x, _GRID), *root_and_slope))
+
+
+def _refine_root(excess: Callable[[float], float], root: float, excess_slope: float) -> float:
+    """Returns a point a little above the root of ``excess``, from a nearby root and the slope there.
+
+    A loss distribution on the fine grid is ten times dearer than on the coarse one: from the coarse root a few steps
+    suffice. They aim a little above the root, because whoever computes epsilon at the result inverts delta with an
+    error of 1e-11.
+    """
+    fine_excess = excess(root)
     for _ in range(8):
         root_step = fine_excess / excess_slope if excess_slope < 0.0 else 1e-7
         if 5e-8 <= root_step <= 4e-7:
             break
         root += 2e-7 - root_step
-        fine_excess = excess(root, _GRID)
+        fine_excess = excess(root)
     root_shift = 2e-7
     # Rounding may leave the root on the side that spends too much, so noise is added until the target holds.
     while fine_excess > 0.0:
         root_shift *= 2
         root += root_shift
-        fine_excess = excess(root, _GRID)
-    return math.exp(root)
+        fine_excess = excess(root)
+    return root
 
 
 def _likely_mu(merged_events: tuple[Event, ...]) -> float:

@@ -417,18 +417,8 @@ class PartyMachine:
         self_index = self._index
         holders = self._graph.mask_graph(next_state).holders(self_index, next_state.present)
         share_points = [holder + 1 for holder in holders]
-        dealt_shares = []
-        for secret_name, share_label in (("self_mask", b"self"), ("mask", b"mask")):
-            coefficient_seed = keys.hkdf(next_state.transcript, next_state.secret("sharing"), share_label)
-            dealt_shares.append(
-                shamir.share(
-                    next_state.secret(secret_name),
-                    parameters.share_threshold,
-                    share_points,
-                    KeyStream(coefficient_seed).read,
-                )
-            )
-        self_shares, mask_shares = dealt_shares
+        self_shares = self._share_secret(next_state, "self_mask", b"self", share_points)
+        mask_shares = self._share_secret(next_state, "mask", b"mask", share_points)
         channel_agreement = self._channel_agreement
         bound_mask_key = self._graph.bind_mask_key(self._mask_keys.public)
         share_ciphertexts, share_hashes = [], []
@@ -468,6 +458,18 @@ class PartyMachine:
                 channel_secret = channel_agreement.shared(parameters.name(party), holder_peer.channel_key)
                 next_state.peers[party] = Peer(agreed=channel_secret, mask_key=holder_peer.mask_key)
         reply.ciphertexts, reply.hashes = b"".join(share_ciphertexts), b"".join(share_hashes)
+
+    def _share_secret(
+        self, next_state: PartyState, secret_name: str, share_label: bytes, share_points: Sequence[int]
+    ) -> dict[int, bytes]:
+        """Returns a secret's share by point, with coefficients derived from the secret ``sharing`` and the label."""
+        coefficient_seed = keys.hkdf(next_state.transcript, next_state.secret("sharing"), share_label)
+        return shamir.share(
+            next_state.secret(secret_name),
+            self._parameters.share_threshold,
+            share_points,
+            KeyStream(coefficient_seed).read,
+        )
 
     def _answer_mask(self, next_state: PartyState, message: wire.Request) -> None:
         mask_request = message.mask
