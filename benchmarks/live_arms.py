@@ -62,8 +62,8 @@ ARMS = {
     # Each of these asks one private sum about form alone, for its curve over numbers of records.
     "words-alone": "undersong:rounds=3+lengths=false+words=true+voted_examples=0",
     "examples": "undersong:rounds=3+lengths=false+words=false+voted_examples=3",
-    # Orders four texts for each one that it publishes: the records choose, and no question about form is asked.
-    "written-4": "undersong:rounds=3+lengths=false+words=false+voted_examples=0+written=4",
+    # Orders three texts for each one that it publishes: the records choose, and no question about form is asked.
+    "written-3": "undersong:rounds=3+lengths=false+words=false+voted_examples=0+written=3",
     REAL_EXAMPLES: "",  # no method
 }
 RECORDS_DO_NOT_MATTER = (ZERO_SHOT, REAL_EXAMPLES)
