@@ -52,6 +52,7 @@ from undersong_server.methods.parts.constants import constant
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.schedules import Counts, one_value_a_round, total
 from undersong_server.methods.parts.selection import (
+    herded_by_label,
     highest,
     largest_remainder,
     places_by_label,
@@ -483,7 +484,7 @@ class RunState:
     def chosen_texts(self) -> LabelRows:
         """The chosen generators' texts: under the labels that the centres find likeliest, or cleaned in public.
 
-        Of more texts than may be published the likeliest of each label are kept.
+        Of more texts than may be published, those of each label stay that together lie towards its records' centre.
         """
         position = self.published()
         if self.centres is None:
@@ -492,16 +493,15 @@ class RunState:
         judged_labels = by_centres(self.centres, self.records, embeddings, label_of, self.rare)
         kept_rows = np.arange(len(position))
         if len(position) > self.options.published:
-            text_count_of_label = np.bincount(judged_labels.label_of, minlength=len(self.shares))
-            kept_count_of_label = places_by_label(text_count_of_label, self.shares, self.options.published)
-            rows_by_label = [
-                np.flatnonzero(judged_labels.label_of == label) for label in range(len(kept_count_of_label))
-            ]
-            likeliest_rows = [
-                highest(judged_labels.probability, label_rows, kept_count)
-                for label_rows, kept_count in zip(rows_by_label, kept_count_of_label, strict=True)
-            ]
-            kept_rows = np.sort(np.concatenate(likeliest_rows))
+            kept_count_of_label = places_by_label(
+                np.bincount(judged_labels.label_of, minlength=len(self.shares)), self.shares, self.options.published
+            )
+            kept_rows = herded_by_label(
+                judged_labels.offsets,
+                judged_labels.label_of,
+                TUNING.reach * judged_labels.centres,
+                kept_count_of_label,
+            )
         return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows], surplus=len(position) - len(kept_rows))
 
     def by_verdict(self, mixture: LabelRows, chosen_corpus: LabelRows) -> LabelRows:
@@ -765,6 +765,7 @@ class Constants:
     part_centres: float = constant(6.0, "part", "its noise is spread over coordinates")
     axes: int = constant(80, "directions", "40 gave a point less, 20 three")
     trust: float = constant(0.5, "probability", "of the label that a text was ordered for")
+    reach: float = constant(2.0, "of a centre's distance", "with 300 records 3 does as well, with 1400 1 and 3 do less")
     votes: int = constant(8, "votes per record", "the noise per vote is 1 / sqrt(8)")
     texts_per_vote: int = constant(5, "texts", "a record votes for a fifth of them at most")
     texts_judged: int = constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
@@ -871,10 +872,17 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
 
 
 class JudgedLabels(NamedTuple):
-    """Likeliest label of each text, int64 [n], and its probability, float64 [n]."""
+    """Texts under the labels that the records find likeliest.
+
+    Attributes:
+        label_of: likeliest label of each text, int64 [n].
+        offsets: embeddings of the texts about their mean, along their main axes, float64 [n, a].
+        centres: estimated centre of each label's records about that of all, along the same axes, float64 [C, a].
+    """
 
     label_of: Int64
-    probability: Float64
+    offsets: Float64
+    centres: Float64
 
 
 @one_library_thread()
@@ -909,7 +917,7 @@ def by_centres(centres: NoisySum, record_counts: Float64, x: Float32, label_of: 
         log_likelihoods + np.log(np.maximum(text_shares, 1e-9)) + np.log(order_probabilities), axis=1
     )
     likeliest_labels = np.where(rare[label_of], label_of, label_probabilities.argmax(axis=1))
-    return JudgedLabels(likeliest_labels, label_probabilities[text_numbers, likeliest_labels])
+    return JudgedLabels(likeliest_labels, projected_texts, label_centres)
 
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.

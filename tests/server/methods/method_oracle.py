@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 PARTS = {"labels": 2, "support": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6, "score": 1}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
-CERTAINTY, RARE, STRENGTH, AXES, TRUST = 0.5, 0.5, 3, 80, 0.5
+CERTAINTY, RARE, STRENGTH, AXES, TRUST, REACH = 0.5, 0.5, 3, 80, 0.5, 2
 BUCKETS = 2**14
 
 
@@ -320,14 +320,17 @@ def label_chances(f: Any, a: Any, label: Any) -> Any:
 def by_centres(case: Case, sums: Any, sigma: float, p: Any, m: Any, texts: Texts) -> Any:
     """Step 6: the label of each chosen text, int [n], -1 for those that are too many."""
     axes, f = along_axes(texts.x)
-    chance = label_chances(f, centres(sums, sigma, m, axes), texts.label)
+    a = centres(sums, sigma, m, axes)
+    chance = label_chances(f, a, texts.label)
     found = np.where((p < RARE / case.labels)[texts.label], texts.label, chance.argmax(axis=1))
     if len(found) <= case.samples:
         return found
-    kept, own = np.full(len(found), -1), chance[np.arange(len(found)), found]
+    kept = np.full(len(found), -1)
     for label, count in enumerate(places(case, found, p)):
-        rows = np.flatnonzero(found == label)
-        kept[rows[np.argsort(-own[rows], kind="stable")[:count]]] = label
+        for n in range(count):
+            free = np.flatnonzero((found == label) & (kept < 0))
+            means = (f[kept == label].sum(axis=0) + f[free]) / (n + 1)
+            kept[free[((means - REACH * a[label]) ** 2).sum(axis=1).argmin()]] = label
     return kept
 
 

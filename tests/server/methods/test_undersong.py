@@ -28,6 +28,7 @@ from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, RunContext, Setting
 from undersong_server.methods.parts import constants, private_score, shares
 from undersong_server.methods.parts.private_score import PrivateScore
+from undersong_server.methods.parts.selection import herded
 from undersong_server.methods.undersong import CLEANED, TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -156,7 +157,7 @@ def test_method_code_is_short_and_its_constants_are_documented():
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._estimate_held_out)
     assert sum(map(count_statements, (*parts, *cleaning))) <= 620
     assert count_statements(undersong.publish) <= 30
-    assert len(dataclasses.fields(TUNING)) <= 24
+    assert len(dataclasses.fields(TUNING)) <= 25
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
     page = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")
     assert f"<!-- begin constants -->\n{constants.table(undersong.Constants, 'unit')}\n<!-- end -->" in page
@@ -293,6 +294,18 @@ def test_text_is_relabelled_by_near_records_unless_noise_hides_them():
     assert centred([0, 1, 0, 1], [80, -80], 1.0) == [1, 1, 0, 0]
     assert centred([0, 1, 0, 1], [80, -80], 1000.0) == [0, 1, 0, 1]
     assert centred([0, 1, 0, 1], [80, -80], 1.0, rare=[True, False]) == [0, 1, 0, 0]
+
+
+def test_mean_of_herded_texts_is_nearer_the_target_than_that_of_the_nearest():
+    rng = np.random.default_rng(3)
+    offsets, target = rng.normal(size=(200, 5)), np.array([0.5, -0.5, 0.0, 0.0, 0.5])
+    rows = herded(offsets, target, 20)
+    assert len(set(rows.tolist())) == 20
+    nearest = np.argsort(((offsets - target) ** 2).sum(axis=1))[:20]
+    error, error_of_nearest = (np.linalg.norm(offsets[each].mean(axis=0) - target) for each in (rows, nearest))
+    assert error < error_of_nearest / 3
+    assert herded(offsets, target, 300).tolist()[:20] == rows.tolist()
+    assert sorted(herded(offsets, target, 300)) == list(range(200))
 
 
 @pytest.mark.parametrize(("left", "share"), [(60, 0.1), (120, 0.15)])

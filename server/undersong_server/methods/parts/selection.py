@@ -66,6 +66,46 @@ def highest(scores: Float64, among: Int64, size: int) -> Int64:
     return among[score_order]
 
 
+def herded(offsets: Float64, target: Float64, size: int) -> Int64:
+    """Returns ``size`` rows of ``offsets`` [n, a], int64, each chosen so that their mean is nearest to ``target``.
+
+    The mean of the ``size`` rows that are nearest one by one would lie between the target and the middle of all rows
+    (kernel herding: Chen, Welling and Smola, UAI 2010). Ties go to the lower row.
+
+    >>> herded(np.array([[0.0], [3.0], [1.0], [0.9]]), np.array([1.0]), 3).tolist()
+    [2, 3, 0]
+    """
+    rows = np.empty(min(size, len(offsets)), dtype=np.int64)
+    squared_lengths = (offsets**2).sum(axis=1)
+    herd_sum = np.zeros_like(target)
+    for place in range(len(rows)):
+        # |(place + 1) target - herd_sum - offset|^2 without its part that is the same for all offsets.
+        distances = squared_lengths - 2.0 * offsets @ ((place + 1) * target - herd_sum)
+        distances[rows[:place]] = np.inf
+        rows[place] = distances.argmin()
+        herd_sum += offsets[rows[place]]
+    return rows
+
+
+def herded_by_label(offsets: Float64, label_of: Int64, targets: Float64, sizes: Int64) -> Int64:
+    """Returns the rows that :func:`herded` chooses for each label, int64, ascending.
+
+    Args:
+        offsets: of all rows, [n, a], and ``label_of`` each, [n].
+        targets: of each label, [L, a].
+        sizes: number of rows to choose of each label, [L].
+    """
+    rows_by_label = [np.flatnonzero(label_of == label) for label in range(len(sizes))]
+    return np.sort(
+        np.concatenate(
+            [
+                label_rows[herded(offsets[label_rows], target, size)]
+                for label_rows, target, size in zip(rows_by_label, targets, sizes, strict=True)
+            ]
+        )
+    )
+
+
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
     """Positions in ``among`` with scores that noise of deviation ``sigma`` alone gives any of them in 1 % of all cases.
 
