@@ -296,7 +296,7 @@ def test_text_is_relabelled_by_near_records_unless_noise_hides_them():
     assert centred([0, 1, 0, 1], [80, -80], 1.0, rare=[True, False]) == [0, 1, 0, 0]
 
 
-def test_mean_of_herded_texts_is_nearer_the_target_than_that_of_the_nearest():
+def test_mean_of_herded_texts_is_nearer_the_target_than_of_the_nearest():
     rng = np.random.default_rng(3)
     offsets, target = rng.normal(size=(200, 5)), np.array([0.5, -0.5, 0.0, 0.0, 0.5])
     rows = herded(offsets, target, 20)
