@@ -26,7 +26,7 @@ from undersong_server.generators.interface import Completion
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, RunContext, Setting
-from undersong_server.methods.parts import constants, private_score, shares
+from undersong_server.methods.parts import constants, private_score, selection, shares
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.methods.parts.selection import herded
 from undersong_server.methods.undersong import CLEANED, TUNING, Options, plan, usefulness
@@ -306,6 +306,15 @@ def test_mean_of_herded_texts_is_nearer_the_target_than_of_the_nearest():
     assert error < error_of_nearest / 3
     assert herded(offsets, target, 300).tolist()[:20] == rows.tolist()
     assert sorted(herded(offsets, target, 300)) == list(range(200))
+
+
+def test_many_texts_are_herded_in_portions_of_their_order(monkeypatch):
+    monkeypatch.setattr(selection, "HERD_ROWS", 50)
+    offsets, target = np.random.default_rng(4).normal(size=(120, 3)), np.array([0.3, 0.0, -0.3])
+    rows = herded(offsets, target, 30)
+    assert [len(rows[(first <= rows) & (rows < first + 40)]) for first in (0, 40, 80)] == [10, 10, 10]
+    assert np.linalg.norm(offsets[rows].mean(axis=0) - target) < 0.05
+    assert sorted(herded(offsets, target, 120)) == list(range(120))
 
 
 @pytest.mark.parametrize(("left", "share"), [(60, 0.1), (120, 0.15)])
