@@ -642,7 +642,7 @@ class Proposals(Consent):
         if typed.strip().lower() == request.manifest or same_words(typed, plan_words(bytes.fromhex(request.manifest))):
             return
         look_again = f"look at it again: undersong-party preview {shell_word(request.run)}"
-        if any(same_words(typed, plan.words) for plan in self.under(request.run)):
+        if any(same_words(typed, earlier_plan.words) for earlier_plan in self.under(request.run)):
             raise PrivacyRefusal(
                 f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
                 + printable("; ".join(request.changes)),

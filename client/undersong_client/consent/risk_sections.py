@@ -132,7 +132,7 @@ def _share_words(share: float) -> str:
 
 
 def _rare_of_all_units(sheet: Sheet) -> str:
-    """Says that the shares of rare runs are of one given unit, and how large they are for somebody among all."""
+    """Says that the chances of an unlucky run are those of one given unit, and the chance that it meets any of all."""
     unit_total = _unit_total(sheet)
     unit_words = sheet.privacy.unit_word
     one_unit = f" Each of these shares is of one given {unit_words}"

@@ -189,8 +189,8 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     )
     if largest_missed_count in (-1, len(missed_counts) - 1):
         return None
-    # The coordinator chooses the dropouts once, for the unheard parties and for the holders of the turned parties.
-    # So each pair of these two numbers must be unlikely.
+    # The coordinator chooses the dropouts once, and with them both the parties that nobody drew and those whose keys
+    # it can open. So each pair of these two numbers must be unlikely together, and not each number alone.
     stray_count = 0
     for fixed_missed_count in range(largest_missed_count + 1):
         turn_surprise = surprise_bits(dropouts + fixed_missed_count + adversaries, threshold)

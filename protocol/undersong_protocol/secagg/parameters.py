@@ -269,7 +269,7 @@ class SumParameters:
 
     @cached_property
     def graph(self) -> Neighbourhood | None:
-        """Degree and threshold of the k-regular or Merkle graph; None for the complete graph."""
+        """Degree and threshold of a sparse mask graph, k-regular or drawn by parties; None if all pairs share masks."""
         if self.merkle:
             return choose_draw(self.size, self.colluders, self.tolerated_dropouts)
         if self.size <= self.graph_above:

@@ -152,12 +152,12 @@ def contribute(
     for unit_sums, unit_sizes in _unit_sums(statistic, rows, unit_order, records_of_unit):
         if are_votes_scaled:
             norms = _row_norms(unit_sums)[0 if law == "laplace" else 1]
-            charged_bound = unit_bound.l1 if law == "laplace" else unit_bound.l2
+            unit_norm_bound = unit_bound.l1 if law == "laplace" else unit_bound.l2
             unit_divisors = np.where(norms < SMALLEST_NORM, np.inf, norms)
             _add_rounded(
                 integer_sum,
                 unit_sums,
-                scale * charged_bound * (1.0 - TOLERANCE),
+                scale * unit_norm_bound * (1.0 - TOLERANCE),
                 unit_divisors,
                 _integer_limits(unit_bound, scale, 0.0),
             )

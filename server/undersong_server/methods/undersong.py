@@ -826,7 +826,7 @@ class GeneratorUsefulness(NamedTuple):
         errors = records * np.sqrt(
             self.variance[generator, label_numbers] + self.variance[best_generator_numbers, label_numbers]
         )
-        # Without blocks all labels share one answer, and so one error.
+        # Unless estimated by label, the labels share one error, which adds up; else the errors add in squares.
         right_answers_error = np.sqrt(np.square(errors).sum()) if self.by_label else errors.sum()
         if dropped.all():
             labels_clause = ""

@@ -344,7 +344,7 @@ def health(home: Path) -> dict[str, Any]:
 SCHEMA_VERSION = 1
 _BACKUP_NOTE = "undersong-backup.json"
 _SQLITE_HEADER = b"SQLite format 3\0"
-# Files that the serving process or SQLite makes anew.
+# A backup leaves these files out: the serving process or SQLite makes them anew.
 _MADE_ANEW = re.compile(r"\..*|.*\.lock|(serving|held)\.json|.*-(wal|shm)")
 
 

@@ -331,7 +331,7 @@ class Prompts:
         }
 
     def _hint_lists(self, fields: Mapping[str, Value]) -> tuple[tuple[str, ...], ...]:
-        """Returns the lists that a prompt with these fields takes its hints from."""
+        """Returns the lists of variety hints: a prompt takes one of each, but none for what its fields settle."""
         if not self._varies:
             return ()
         asking_values = {"length": fields.get("words") or self._task.least_words, "words": fields.get("terms")}

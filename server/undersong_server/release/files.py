@@ -646,7 +646,7 @@ def report_data(
 
 
 def _read_unpublished(outcome: Outcome) -> dict[str, int]:
-    """Returns the number of texts in no file by reason; {} if the method recorded none."""
+    """Returns by reason how many written texts are in none of the published files; {} if none were recorded."""
     return dict(_last_record(outcome, support.UNPUBLISHED) or {})
 
 

@@ -117,7 +117,10 @@ def private_distances(corpora: Corpora, noisy_sum: NoisySum, record_count: int, 
 def figures_by_round(
     run_plan: RunPlan, outcome: Outcome, embed: Embed, test: Sequence[str], *, seed: int
 ) -> list[RoundFigure]:
-    """Returns all figures by round of a finished run; ``test`` are public texts, empty where there are none."""
+    """Returns a finished run's figures of each round: what it recorded, and distances of its texts to real ones.
+
+    The real ones are the public texts ``test``, empty where there are none, and the records if a sum measured them.
+    """
     round_figures = recorded_figures(outcome.origins, outcome.records, run_plan.setting.generators)
     if test and outcome.corpora:
         round_figures += public_distances(outcome.corpora, test, embed, seed=seed)

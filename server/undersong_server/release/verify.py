@@ -505,7 +505,7 @@ class PrivacyVerdict:
 
     @property
     def guesses(self) -> Guesses | None:
-        """The best guesses of card and report, recomputed; None if nothing is private or nothing counts."""
+        """How often a guess who took part is right, recomputed from the manifest; None without noise or with faults."""
         plan = self.manifest.plan
         if self.insecure or self.faults:
             return None

@@ -150,9 +150,9 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
     texts_words = f"{counted(len(data.samples), data.noun)}{labels}"
     # The opening says what was ordered only: a figure further below says how many texts are what was ordered.
-    order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
+    description_clause = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     simulation_words = [SIMULATED] if data.simulated else []
-    sentences = [f"{texts_words}{order_words}.", *simulation_words, *_name_authors(data)]
+    sentences = [f"{texts_words}{description_clause}.", *simulation_words, *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
     participation = data.participation
@@ -425,7 +425,7 @@ def _detail_worth(data: ReportData) -> tuple[str, ...]:
 
 
 def _detail_panel(data: ReportData) -> list[str]:
-    """Sentences on what the panel's interval counts, and on why rows of the corpus are called zero-shot, too."""
+    """Says that the panel score's interval is over test texts, and why rows are zero-shot though records steered."""
     own_accuracy = data.own_accuracy
     if own_accuracy is None:
         return []

@@ -222,7 +222,9 @@ def caution(data: ReportData) -> str:
     own_accuracy = data.own_accuracy
     if own_accuracy is None or len(data.named_labels) < 2:
         return ""
-    model_accuracies = [accuracy for name, accuracy in own_accuracy.by_model.items() if name in READ_EMBEDDINGS]
+    model_accuracies = [
+        accuracy for model_name, accuracy in own_accuracy.by_model.items() if model_name in READ_EMBEDDINGS
+    ]
     interval_radius = 0.0 if own_accuracy.by_texts is None else own_accuracy.by_texts.value - own_accuracy.by_texts.low
     if model_accuracies and all(
         is_guessing(len(data.named_labels), accuracy - interval_radius) for accuracy in model_accuracies

@@ -28,11 +28,11 @@ def is_frame(value: object) -> bool:
 
 def selected(frame: Frame, columns: Sequence[str], frame_name: str) -> Frame:
     """Returns a frame with these columns alone. Raises ConfigurationError for one that is missing or stands twice."""
-    names = [str(name) for name in frame.columns]
-    check_names(names, columns, frame_name)
+    frame_columns = [str(name) for name in frame.columns]
+    check_names(frame_columns, columns, frame_name)
     for column in columns:
         if column not in frame.columns:
-            raise absent_column(frame_name, {column: ""}, names)
+            raise absent_column(frame_name, {column: ""}, frame_columns)
     return frame[list(dict.fromkeys(columns))]
 
 

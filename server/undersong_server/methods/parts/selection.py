@@ -149,7 +149,7 @@ def weights_by_votes(received: Float64, written: Int64) -> Float64:
 
 
 def vote_rates(received: Float64, written: Int64) -> Float64:
-    """Votes for a text of each generator, float64 [K]; a generator without texts has the mean of the others."""
+    """Mean votes per written text of each generator, float64 [K]; one without texts gets the mean of the others."""
     has_texts = written > 0
     rates = np.zeros(len(written))
     rates[has_texts] = received[has_texts] / written[has_texts]
