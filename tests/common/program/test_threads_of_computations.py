@@ -20,6 +20,7 @@ from undersong_common.models.embedding import Embedder, quantise
 from undersong_protocol.statistics import nearest, teachers
 from undersong_server import learning
 from undersong_server.methods import augpe, undersong
+from undersong_server.methods.parts import selection
 
 threadpool_limits(3)
 seen = {}
@@ -35,7 +36,7 @@ def watch(module, name):
 for module, name in (
     (np.linalg, "eigh"), (np.linalg, "svd"), (sklearn.linear_model.LogisticRegression, "fit"),
     (sklearn.cluster.MiniBatchKMeans, "fit"), (numpy_bert, "_gelu"), (nearest, "_double_records"),
-    (learning, "fit_linear"),
+    (learning, "fit_linear"), (selection, "herded"),
     (teachers, "logistic"),
 ):
     watch(module, name)
@@ -57,6 +58,7 @@ computations = [
     lambda: embedder.encode(texts[:40]),
     votes,
     lambda: undersong.by_centres(Centres, np.bincount(y) * 1.0, x, y, np.zeros(3, bool)),
+    lambda: selection.herded_by_label(x.astype(np.float64), y, np.zeros((3, 24)), np.array([9, 9, 9])),
     lambda: undersong.word_classifier(undersong.word_rows(texts), y, 3),
     lambda: augpe.cells_of(x, 4, 0),
     lambda: learning.classifier(x, y, 3, strength=1.0),
@@ -66,7 +68,7 @@ computations = [
 with ThreadPoolExecutor(4) as pool:
     for waiting in [pool.submit(computation) for computation in computations * 2]:
         waiting.result()
-assert len(seen) == 8, seen
+assert len(seen) == 9, seen
 assert all(numbers == {1} for numbers in seen.values()), seen
 assert {library["num_threads"] for library in threadpool_info()} == {3}
 """

@@ -311,10 +311,15 @@ def test_mean_of_herded_texts_is_nearer_the_target_than_of_the_nearest():
 def test_many_texts_are_herded_in_portions_of_their_order(monkeypatch):
     monkeypatch.setattr(selection, "HERD_ROWS", 50)
     offsets, target = np.random.default_rng(4).normal(size=(120, 3)), np.array([0.3, 0.0, -0.3])
-    rows = herded(offsets, target, 30)
+    one_label = np.zeros(120, dtype=np.int64)
+
+    def herded_in_portions(size):
+        return selection.herded_by_label(offsets, one_label, target[None], np.array([size]))
+
+    rows = herded_in_portions(30)
     assert [len(rows[(first <= rows) & (rows < first + 40)]) for first in (0, 40, 80)] == [10, 10, 10]
     assert np.linalg.norm(offsets[rows].mean(axis=0) - target) < 0.05
-    assert sorted(herded(offsets, target, 120)) == list(range(120))
+    assert sorted(herded_in_portions(120)) == list(range(120))
 
 
 @pytest.mark.parametrize(("left", "share"), [(60, 0.1), (120, 0.15)])

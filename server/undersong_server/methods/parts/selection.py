@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
+from undersong_common.program.library_threads import one_library_thread
 
-HERD_ROWS = 10_000  # that are herded at once: some ten seconds for half of them
+HERD_ROWS = 10_000  # that are herded at once: half a second for half of them
 FALSE_RATE = 0.01  # rate at which noise alone may make any candidate significant
 
 
@@ -71,50 +72,46 @@ def herded(offsets: Float64, target: Float64, size: int) -> Int64:
     """Returns ``size`` rows of ``offsets`` [n, a], int64, each chosen so that their mean is nearest to ``target``.
 
     The mean of the ``size`` rows that are nearest one by one would lie between the target and the middle of all rows
-    (kernel herding: Chen, Welling and Smola, UAI 2010). Ties go to the lower row. The time grows with the rows times
-    ``size``, so more than :data:`HERD_ROWS` are divided into equal portions, in order, each with its part of ``size``.
+    (kernel herding: Chen, Welling and Smola, UAI 2010). Ties go to the lower row.
 
     >>> herded(np.array([[0.0], [3.0], [1.0], [0.9]]), np.array([1.0]), 3).tolist()
     [2, 3, 0]
     """
-    if len(offsets) > HERD_ROWS:
-        portions = np.array_split(np.arange(len(offsets)), math.ceil(len(offsets) / HERD_ROWS))
-        portion_sizes = largest_remainder([len(portion) for portion in portions], size)
-        return np.concatenate(
-            [
-                portion[herded(offsets[portion], target, int(portion_size))]
-                for portion, portion_size in zip(portions, portion_sizes, strict=True)
-            ]
-        )
     rows = np.empty(min(size, len(offsets)), dtype=np.int64)
     squared_lengths = (offsets**2).sum(axis=1)
     herd_sum = np.zeros_like(target)
     for place in range(len(rows)):
         # |(place + 1) target - herd_sum - offset|^2 without its part that is the same for all offsets.
-        distances = squared_lengths - 2.0 * offsets @ ((place + 1) * target - herd_sum)
-        distances[rows[:place]] = np.inf
-        rows[place] = distances.argmin()
-        herd_sum += offsets[rows[place]]
+        distances = squared_lengths - offsets @ (2.0 * ((place + 1) * target - herd_sum))
+        row = distances.argmin()
+        rows[place] = row
+        herd_sum += offsets[row]
+        squared_lengths[row] = np.inf  # so that it is not chosen again
     return rows
 
 
+@one_library_thread()
 def herded_by_label(offsets: Float64, label_of: Int64, targets: Float64, sizes: Int64) -> Int64:
     """Returns the rows that :func:`herded` chooses for each label, int64, ascending.
+
+    The time grows with a label's rows times their size, so more than :data:`HERD_ROWS` are divided into equal portions,
+    in order, each with its part of the size.
 
     Args:
         offsets: of all rows, [n, a], and ``label_of`` each, [n].
         targets: of each label, [L, a].
         sizes: number of rows to choose of each label, [L].
     """
-    rows_by_label = [np.flatnonzero(label_of == label) for label in range(len(sizes))]
-    return np.sort(
-        np.concatenate(
-            [
-                label_rows[herded(offsets[label_rows], target, size)]
-                for label_rows, target, size in zip(rows_by_label, targets, sizes, strict=True)
-            ]
-        )
-    )
+    chosen_rows = []
+    for label, (target, size) in enumerate(zip(targets, sizes, strict=True)):
+        label_rows = np.flatnonzero(label_of == label)
+        portions = np.array_split(label_rows, max(1, math.ceil(len(label_rows) / HERD_ROWS)))
+        portion_sizes = largest_remainder([len(portion) for portion in portions], int(size))
+        chosen_rows += [
+            portion[herded(offsets[portion], target, int(portion_size))]
+            for portion, portion_size in zip(portions, portion_sizes, strict=True)
+        ]
+    return np.sort(np.concatenate(chosen_rows))
 
 
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
